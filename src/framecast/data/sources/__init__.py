@@ -1,0 +1,1 @@
+"""One module per kind of video that `framecast prepare` reads."""
