@@ -26,6 +26,8 @@ from framecast.data.prepare import describe, prepare
 from framecast.data.store import Store
 from framecast.errors import UserError
 
+from ..processes import files_of, workers_of
+
 PREPARE = """
 import sys
 from pathlib import Path
@@ -196,31 +198,25 @@ def environment() -> dict[str, str]:
 
 def test_processes_do_not_outlive_their_parent(tmp_path: Path, source: Path) -> None:
     command = [sys.executable, "-c", PREPARE, source, tmp_path / "store", "3", "100"]
-    process = subprocess.Popen(command, env=environment())
-    wait_for(lambda: len(children := children_of(process.pid)) == 2 and all(map(is_reading, children)))
-    children = children_of(process.pid)
-    process.kill()
-    process.wait()
+    with subprocess.Popen(command, env=environment()) as process:
+        try:
+            wait_for(lambda: len(children := workers_of(process.pid)) == 2 and all(map(is_reading, children)))
+            children = workers_of(process.pid)
+        finally:
+            process.kill()
     wait_for(lambda: not any(map(is_alive, children)))
-
-
-def children_of(pid: int) -> list[int]:
-    """Those that are workers, not multiprocessing's own helper."""
-    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def is_reading(pid: int) -> bool:
     """Whether a process has come as far as its first item: it has a temporary file open."""
-    names = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return any(name.endswith(".tmp") for name in names)
+    return any(name.endswith(".tmp") for name in files_of(pid))
 
 
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

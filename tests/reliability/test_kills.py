@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from ..processes import command_of
+
 STEPS = 40
 KILLS = 10  # in each of ROUNDS
 ROUNDS = range(3)
@@ -48,7 +50,9 @@ def kill(process: subprocess.Popen[str], chance: random.Random) -> bool:
     """SIGKILL to everything at once, or to one process of a job, which ends the others; whether it came in time."""
     everybody = [process.pid, *descendants(process.pid)]
     ranks = [
-        pid for pid in everybody if b"checkpoint-every" in command(pid) and b"torch.distributed.run" not in command(pid)
+        pid
+        for pid in everybody
+        if b"checkpoint-every" in command_of(pid) and b"torch.distributed.run" not in command_of(pid)
     ]
     in_time = process.poll() is None
     if len(ranks) > 1 and chance.random() < 0.5:
@@ -67,13 +71,6 @@ def descendants(pid: int) -> list[int]:
     except OSError:
         return []
     return found + [each for child in found for each in descendants(child)]
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def names(folder: Path) -> set[str]:

@@ -31,6 +31,8 @@ import torch
 from framecast.config import LayerConfig, ModelConfig
 from framecast.model.video_transformer import VideoTransformer
 
+from ..processes import workers_of
+
 HERE = Path(__file__).parent
 pytest.importorskip("fastapi")
 
@@ -93,10 +95,7 @@ class Server:
             time.sleep(0.01)
 
     def workers(self) -> list[int]:
-        pid = self.process.pid
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(word) for task in tasks for word in (task / "children").read_text().split()]
-        return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return workers_of(self.process.pid)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,8 @@ from framecast.config import LayerConfig, ModelConfig
 from framecast.data.assets import MNIST, fetch
 from framecast.model.video_transformer import VideoTransformer
 
+from ..processes import workers_of
+
 GREY, COLOUR = 0, 1
 SIZES = {"embedding_size": 8, "hidden_size": 16, "head_size": 8}
 LAYERS = (LayerConfig((1, 8, 8), 2),)
@@ -85,10 +87,7 @@ class Running:
         return told
 
     def workers(self) -> list[int]:
-        """The processes that compute, not the one that watches over shared memory."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        words = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
-        return [child for child, line in words.items() if b"spawn_main" in line]
+        return workers_of(self.process.pid)
 
 
 def _answer(response: httpx.Response) -> dict:
