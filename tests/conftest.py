@@ -16,10 +16,15 @@ import torch
 
 for _name in ("Bool", "Float", "Int", "Num", "Shaped", "UInt8"):
     setattr(builtins, _name, getattr(jaxtyping, _name))
-_TENSORS = ("data", "evaluation", "media", "model", "ops", "sampling", "training")
+_OPS = ("attention", "blocks", "channels", "precision", "subscale", "windows")  # Triton reads its kernels as they stand
+_TENSORS = ("data", "evaluation", "media", "model", *(f"ops.{name}" for name in _OPS), "sampling", "training")
 _hook = jaxtyping.install_import_hook([f"framecast.{name}" for name in _TENSORS], "beartype.beartype")
 
 torch.set_num_threads(1)
+
+# The kernels' tests run without a GPU too; Triton looks at this when a kernel is defined.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that: here it is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

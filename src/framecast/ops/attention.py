@@ -1,13 +1,15 @@
 """Block-local attention (§3.1, Eq. 3–4): softmax(q kᵀ / √A + B) v within each block of a volume, for every head.
 
-This is the plain form and the definition of right; a kernel for one kind of device stands behind the same name.
+The plain form is the definition of right, and what runs wherever the kernel for GPUs does not fit.
 
 B batch · T H W extents of the volume · N heads · A head size · G groups · P positions of a group
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MAX_POSITIONS = 256
+TILE = 128 * 128
+"""Scores that one program of the kernel keeps in registers: of all rows of a group, or of some."""
+MAX_BYTES = 160 << 10
+"""Of a tile's queries, keys, values and gradients, which it has on the chip (227 KiB on an H100 or H200)."""
+
+
 def block_attention(
     qkv: Float[Tensor, "B T H W 3 N A"],
     bias: Float[Tensor, "N P P"],
@@ -30,6 +39,35 @@ def block_attention(
     gate: bool = False,
 ) -> Float[Tensor, "B T H W N*A"]:
     """Attend within each block; `masked`, to the past alone; `gate`, with the attention matrix times 1 − I."""
+    attend = plain_attention
+    if suits_the_kernel(qkv.device, qkv.dtype, bias.shape[-1], qkv.shape[-1]):
+        from framecast.ops.attention_triton import block_attention as attend
+    return attend(qkv, bias, block, dilated=dilated, masked=masked, gate=gate)
+
+
+def suits_the_kernel(device: torch.device, dtype: torch.dtype, num_positions: int, head_size: int) -> bool:
+    """Whether the kernel takes groups and heads of these sizes: in half precision, where it fits on a GPU's chip."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not _has_triton():
+        return False
+    rows = 2 * (num_positions + min(num_positions, TILE // num_positions))
+    return num_positions <= MAX_POSITIONS and rows * head_size * dtype.itemsize <= MAX_BYTES
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def plain_attention(
+    qkv: Float[Tensor, "B T H W 3 N A"],
+    bias: Float[Tensor, "N P P"],
+    block: Triple,
+    *,
+    dilated: bool = False,
+    masked: bool = False,
+    gate: bool = False,
+) -> Float[Tensor, "B T H W N*A"]:
+    """As it is written: a product, a softmax, a product."""
     _, T, H, W, _, _, A = qkv.shape
     q, k, v = to_blocks(qkv.permute(4, 0, 5, 1, 2, 3, 6), block, dilated)  # each B N G P A
     if masked:

@@ -1,0 +1,110 @@
+"""The kernel against the plain form: under Triton's interpreter where there is no GPU, on it where there is one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from framecast.ops import attention
+from framecast.ops.attention import plain_attention, suits_the_kernel
+from framecast.ops.blocks import group_shape
+
+pytest.importorskip("triton")
+from framecast.ops.attention_triton import block_attention
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+# extent, block, heads, head size: blocks that fill a tile and blocks that do not, one that takes several tiles of rows
+VOLUMES = {
+    "small": ((2, 4, 4), (1, 2, 4), 2, 8),
+    "odd": ((2, 6, 10), (1, 3, 5), 3, 20),
+    "128": ((4, 8, 8), (4, 4, 8), 2, 16),
+    "256": ((1, 16, 32), (1, 16, 16), 1, 16),
+}
+
+
+def both(volume, *, dtype, dilated=False, masked=False, gate=False, num_videos=2):
+    """Outputs and gradients of the plain form in float64, and of the kernel in `dtype`."""
+    extent, block, num_heads, head_size = VOLUMES[volume]
+    torch.manual_seed(0)
+    num_positions = math.prod(group_shape(extent, block, dilated))
+    qkv = torch.randn(num_videos, *extent, 3, num_heads, head_size, dtype=dtype, device=DEVICE)
+    bias = torch.randn(num_heads, num_positions, num_positions, dtype=torch.float64, device=DEVICE)
+    gradient = torch.randn(num_videos, *extent, num_heads * head_size, dtype=dtype, device=DEVICE)
+    wide = torch.promote_types(dtype, torch.float32)
+    settings = {"dilated": dilated, "masked": masked, "gate": gate}
+
+    def run(form, dtype, bias_dtype):
+        given = [qkv.to(dtype).requires_grad_(), bias.to(bias_dtype).requires_grad_()]
+        out = form(*given, block, **settings)
+        return out, *torch.autograd.grad(out, given, gradient.to(dtype))
+
+    return run(plain_attention, torch.float64, torch.float64), run(block_attention, dtype, wide)
+
+
+def error(found, expected):
+    found, expected = found.detach().double(), expected.detach()
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("volume", ["small", "odd"])
+def test_equals_the_plain_form(volume, dilated, masked, gate):
+    expected, found = both(volume, dtype=torch.float32, dilated=dilated, masked=masked, gate=gate)
+    assert max(map(error, found, expected)) < 2e-6
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU float64 takes the plain form")
+@pytest.mark.parametrize("volume", ["small", "odd", "128", "256"])
+def test_equals_the_plain_form_in_float64(volume):
+    expected, found = both(volume, dtype=torch.float64, masked=True, gate=True)
+    assert max(map(error, found, expected)) < 1e-13
+
+
+@pytest.mark.parametrize("volume", ["128", "256"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_the_plain_form_in_half_precision(volume, masked):
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # NumPy, and so the interpreter, has no bfloat16
+    expected, found = both(volume, dtype=dtype, masked=masked)
+    assert max(map(error, found, expected)) < (2e-2 if DEVICE == "cuda" else 3e-3)
+
+
+@pytest.mark.parametrize("volume", ["128", "256"])
+def test_gradients_are_the_same_bits_each_time(volume):
+    (*_, first), (*_, second) = (both(volume, dtype=torch.float32, masked=True)[1] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_more_groups_than_programs():
+    """Each program then sums the bias' gradient over several groups."""
+    expected, found = both("small", dtype=torch.float32, num_videos=40)
+    assert max(map(error, found, expected)) < 2e-6
+
+
+def test_an_operator_that_compilers_see_through():
+    """Its shapes without running it, its gradient registered, nothing mutated behind PyTorch's back."""
+    qkv = torch.randn(1, 2, 4, 4, 3, 2, 8, device=DEVICE, requires_grad=True)
+    bias = torch.randn(2, 8, 8, device=DEVICE, requires_grad=True)
+    torch.library.opcheck(torch.ops.framecast.block_attention, (qkv, bias, [1, 2, 4], False, True, False))
+
+
+def test_it_is_chosen_by_kind_and_shape():
+    assert suits_the_kernel(torch.device("cuda"), torch.bfloat16, 128, 128)
+    assert suits_the_kernel(torch.device("cuda"), torch.float16, 256, 128)
+    assert not suits_the_kernel(torch.device("cpu"), torch.bfloat16, 128, 128)
+    assert not suits_the_kernel(torch.device("cuda"), torch.float32, 128, 128)
+    assert not suits_the_kernel(torch.device("cuda"), torch.bfloat16, 257, 128)
+    assert not suits_the_kernel(torch.device("cuda"), torch.bfloat16, 256, 256)
+
+
+def test_what_suits_it_goes_there(monkeypatch):
+    qkv, bias = torch.randn(1, 2, 4, 4, 3, 2, 8, device=DEVICE), torch.randn(2, 8, 8, device=DEVICE)
+    calls = []
+    monkeypatch.setattr(attention, "suits_the_kernel", lambda *about: calls.append(about) or True)
+    found = attention.block_attention(qkv, bias, (1, 2, 4), masked=True)
+    assert calls == [(qkv.device, torch.float32, 8, 8)]
+    torch.testing.assert_close(found, plain_attention(qkv, bias, (1, 2, 4), masked=True))
