@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -89,7 +93,7 @@ def test_an_operator_that_compilers_see_through():
     """Its shapes without running it, its gradient registered, nothing mutated behind PyTorch's back."""
     qkv = torch.randn(1, 2, 4, 4, 3, 2, 8, device=DEVICE, requires_grad=True)
     bias = torch.randn(2, 8, 8, device=DEVICE, requires_grad=True)
-    torch.library.opcheck(torch.ops.framecast.block_attention, (qkv, bias, [1, 2, 4], False, True, False))
+    torch.library.opcheck(torch.ops.framecast.block_attention, (qkv, bias, [1, 2, 4], False, False))
 
 
 def test_it_is_chosen_by_kind_and_shape():
@@ -108,3 +112,54 @@ def test_what_suits_it_goes_there(monkeypatch):
     found = attention.block_attention(qkv, bias, (1, 2, 4), masked=True)
     assert calls == [(qkv.device, torch.float32, 8, 8)]
     torch.testing.assert_close(found, plain_attention(qkv, bias, (1, 2, 4), masked=True))
+
+
+COMPILE = """
+import json, sys
+import torch
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from framecast.ops import attention_triton
+
+extent, block, num_heads, head_size = json.loads(sys.argv[1])
+qkv = torch.empty(1, *extent, 3, num_heads, head_size, device="meta")
+constants = attention_triton._geometry(qkv, tuple(block), False, False)
+shares = "*bf16" if constants["TILES"] == 1 else "*fp32"
+forward = {"qkv": "*bf16", "bias": "*fp32", "out": "*bf16", "sums": "*fp32"}
+backward = {"gradient": "*bf16", "qkv": "*bf16", "bias": "*fp32", "sums": "*fp32", "of_qkv": "*bf16",
+            "shares": shares, "of_bias": "*fp32", "num_groups": "i32", "num_chains": "i32"}
+for kernel, types in ((attention_triton._forward_kernel, forward), (attention_triton._backward_kernel, backward)):
+    place = kernel.arg_names.index
+    source = ASTSource(
+        kernel,
+        signature=types | dict.fromkeys(constants, "constexpr"),
+        constexprs={(place(name),): value for name, value in constants.items()},
+        attrs={(place(name),): [["tt.divisibility", 16]] for name, kind in types.items() if kind[0] == "*"},
+    )
+    compiled = compile(source, target=GPUTarget("cuda", 90, 32), options=attention_triton.LAUNCH)
+    print(json.dumps({"shared": compiled.metadata.shared, "tensor_cores": "wgmma" in compiled.asm["ptx"]}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "volume",
+    [
+        ((4, 32, 32), (4, 8, 4), 8, 128),  # the paper's
+        ((1, 64, 64), (1, 2, 64), 16, 128),
+        ((1, 64, 64), (1, 16, 16), 8, 128),  # the largest that is taken
+        ((4, 30, 30), (4, 5, 5), 3, 48),  # fills no tile
+    ],
+)
+def test_it_compiles_for_a_hopper(volume):
+    """To machine code, with its tensor cores, and within the memory that a program has on the chip; no GPU needed."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", COMPILE, json.dumps(volume)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        assert found["tensor_cores"]
+        assert found["shared"] <= 227 << 10
+    assert len(done.stdout.splitlines()) == 2
