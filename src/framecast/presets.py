@@ -343,6 +343,20 @@ def moving_mnist_single_frame_nano() -> RunConfig:
     return _moving_mnist_of_ours(hidden_size=128, num_layers=2, steps=2_000, batch_size=4)
 
 
+def moving_mnist_single_frame_mini() -> RunConfig:
+    """For some hours of a CPU: stripes as long as the frame, through which a digit's motion reaches wherever it goes
+    next, and kernels that see the strokes around a pixel. Ours: see docs/LOG.md."""
+    run = _moving_mnist_of_ours(hidden_size=128, num_layers=2, steps=6_500, batch_size=4)
+    model = dataclasses.replace(
+        run.model,
+        encoder_layers=tuple(LayerConfig(block, 4) for block in ((1, 64, 4), (1, 4, 64), (1, 8, 16))),
+        decoder_layers=tuple(LayerConfig(block, 4) for block in ((1, 4, 64), (1, 16, 8))),
+        context_kernel=(6, 3, 3),
+        masked_kernel=(1, 5, 5),
+    )
+    return dataclasses.replace(run, model=model)
+
+
 def moving_mnist_single_frame_small() -> RunConfig:
     """For some minutes of a GPU, or a night of a CPU. Ours: untrained."""
     return _moving_mnist_of_ours(hidden_size=256, num_layers=4, steps=10_000, batch_size=32)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from framecast import durable
 from framecast.config import LayerConfig
 from framecast.errors import UserError
 from framecast.model import checkpoint
@@ -76,6 +80,57 @@ def test_saving_again_replaces_a_model_and_nothing_else(make_model, saved, tmp_p
     with pytest.raises(UserError, match="exists and is no model: it is not overwritten"):
         make_model().save(tmp_path / "notes")
     assert (tmp_path / "notes" / "mine.txt").read_text() == "keep"
+
+
+SAVED_AND_KILLED = """
+import itertools, os, sys
+from pathlib import Path
+from framecast.model import checkpoint
+from framecast.model.video_transformer import VideoTransformer
+
+path = Path(sys.argv[1])
+model = VideoTransformer.load(path)
+
+def die_at(moment):
+    calls = itertools.count()
+    def deadly(function):
+        def instead(*arguments, **options):
+            if next(calls) == moment:
+                os.kill(os.getpid(), 9)
+            return function(*arguments, **options)
+        return instead
+    Path.rename, Path.mkdir, Path.write_bytes = map(deadly, (Path.rename, Path.mkdir, Path.write_bytes))
+    checkpoint.shutil.rmtree, checkpoint._sync = map(deadly, (checkpoint.shutil.rmtree, checkpoint._sync))
+
+for moment in itertools.count():
+    if not (child := os.fork()):
+        die_at(moment)
+        model.save(path)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+    if path.exists():
+        VideoTransformer.load(path)
+    model.save(path)
+    VideoTransformer.load(path)
+    assert [each.name for each in path.parent.iterdir()] == [path.name], moment
+print(moment)
+"""
+
+
+def test_killed_while_it_is_saved(saved):
+    """At every step: what can be read is whole, and saving again brings a whole model and nothing besides."""
+    command = [sys.executable, "-c", SAVED_AND_KILLED, saved]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 8
+
+
+def test_two_that_save_one_model(make_model, saved, monkeypatch):
+    with durable.temporary(saved.parent / ".model.lock"):
+        monkeypatch.setattr(durable, "temporary", functools.partial(durable.temporary, patience=0))
+        with pytest.raises(UserError, match="another process is saving a model at"):
+            make_model().save(saved)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,21 +48,25 @@ def write(path: Path, config: ModelConfig, weights: dict[str, Tensor]) -> None:
         raise UserError(f"{path} exists and is no model: it is not overwritten. Choose another path.")
     with durable.plain_errors(path.parent, "make room, or choose another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        try:
-            with _plain_cause():
-                save_file(
-                    {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, fresh / WEIGHTS
-                )
-            body = {"format": FORMAT, "weights_sha256": _sha256(fresh / WEIGHTS), "model": to_json(config)}
-            (fresh / CONFIG).write_bytes(_text({**body, "checksum": _checksum(body)}))
-            for file in (fresh / WEIGHTS, fresh / CONFIG):
-                file.chmod(0o644)
-                _sync(file)
-            fresh.chmod(0o755)
-            _move_into_place(fresh, path)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with durable.temporary(_beside(path, "lock")) as lock:
+            if lock is None:
+                raise UserError(f"another process is saving a model at {path}: let it finish, or choose another path.")
+            _recover(path)
+            fresh = _beside(path, "unfinished")
+            fresh.mkdir()
+            try:
+                with _plain_cause():
+                    save_file(
+                        {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, fresh / WEIGHTS
+                    )
+                body = {"format": FORMAT, "weights_sha256": _sha256(fresh / WEIGHTS), "model": to_json(config)}
+                (fresh / CONFIG).write_bytes(_text({**body, "checksum": _checksum(body)}))
+                for file in (fresh / WEIGHTS, fresh / CONFIG):
+                    file.chmod(0o644)
+                    _sync(file)
+                _move_into_place(fresh, path)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
 
 
 def read(path: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -178,14 +181,27 @@ def _sync(file: Path) -> None:
         os.close(descriptor)
 
 
+def _beside(path: Path, what: str) -> Path:
+    return path.with_name(f".{path.name}.{what}")
+
+
+def _recover(path: Path) -> None:
+    """Put right what a process that was killed while it saved a model here has left."""
+    replaced = _beside(path, "replaced")
+    if replaced.exists() and not path.exists():
+        replaced.rename(path)
+    for leftover in (replaced, _beside(path, "unfinished")):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def _move_into_place(fresh: Path, path: Path) -> None:
     if not path.exists():
-        fresh.replace(path)
+        fresh.rename(path)
         return
-    old = fresh.with_name(f"{fresh.name}.old")
-    path.replace(old)
-    fresh.replace(path)
-    shutil.rmtree(old)
+    replaced = _beside(path, "replaced")
+    path.rename(replaced)
+    fresh.rename(path)
+    shutil.rmtree(replaced)
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:
