@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from framecast.ops import attention
-from framecast.ops.attention import plain_attention, suits_the_kernel
+from framecast.ops.attention import bytes_on_chip, plain_attention, suits_the_kernel
 from framecast.ops.blocks import group_shape
 
 pytest.importorskip("triton")
@@ -96,13 +96,18 @@ def test_an_operator_that_compilers_see_through():
     torch.library.opcheck(torch.ops.framecast.block_attention, (qkv, bias, [1, 2, 4], False, False))
 
 
-def test_it_is_chosen_by_kind_and_shape():
-    assert suits_the_kernel(torch.device("cuda"), torch.bfloat16, 128, 128)
-    assert suits_the_kernel(torch.device("cuda"), torch.float16, 256, 128)
-    assert not suits_the_kernel(torch.device("cpu"), torch.bfloat16, 128, 128)
-    assert not suits_the_kernel(torch.device("cuda"), torch.float32, 128, 128)
-    assert not suits_the_kernel(torch.device("cuda"), torch.bfloat16, 257, 128)
-    assert not suits_the_kernel(torch.device("cuda"), torch.bfloat16, 256, 256)
+def test_it_is_chosen_by_kind_and_shape(monkeypatch):
+    monkeypatch.setattr(attention, "_room_on_chip", lambda device: 227 << 10)  # an H100's or H200's
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert suits_the_kernel(gpu, torch.bfloat16, 128, 128)
+    assert suits_the_kernel(gpu, torch.float16, 256, 128)
+    assert not suits_the_kernel(cpu, torch.bfloat16, 128, 128)
+    assert not suits_the_kernel(gpu, torch.float32, 128, 128)
+    assert not suits_the_kernel(gpu, torch.bfloat16, 257, 128)
+    assert not suits_the_kernel(gpu, torch.bfloat16, 256, 256)
+    monkeypatch.setattr(attention, "_room_on_chip", lambda device: 99 << 10)  # a gaming card's
+    assert suits_the_kernel(gpu, torch.bfloat16, 128, 64)
+    assert not suits_the_kernel(gpu, torch.bfloat16, 128, 128)
 
 
 def test_what_suits_it_goes_there(monkeypatch):
@@ -148,6 +153,7 @@ for kernel, types in ((attention_triton._forward_kernel, forward), (attention_tr
     [
         ((4, 32, 32), (4, 8, 4), 8, 128),  # the paper's
         ((1, 64, 64), (1, 2, 64), 16, 128),
+        ((4, 32, 32), (4, 8, 4), 4, 64),
         ((1, 64, 64), (1, 16, 16), 8, 128),  # the largest that is taken
         ((4, 30, 30), (4, 5, 5), 3, 48),  # fills no tile
     ],
@@ -161,5 +167,6 @@ def test_it_compiles_for_a_hopper(volume):
     for line in done.stdout.splitlines():
         found = json.loads(line)
         assert found["tensor_cores"]
-        assert found["shared"] <= 227 << 10
+        _, block, _, head_size = volume
+        assert found["shared"] <= bytes_on_chip(math.prod(block), head_size, 2) <= 227 << 10
     assert len(done.stdout.splitlines()) == 2

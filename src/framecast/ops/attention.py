@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MAX_POSITIONS = 256
 TILE = 128 * 128
 """Scores that one program of the kernel keeps in registers: of all rows of a group, or of some."""
-MAX_BYTES = 160 << 10
-"""Of a tile's queries, keys, values and gradients, which it has on the chip (227 KiB on an H100 or H200)."""
 
 
 def block_attention(
@@ -46,16 +44,27 @@ def block_attention(
 
 
 def suits_the_kernel(device: torch.device, dtype: torch.dtype, num_positions: int, head_size: int) -> bool:
-    """Whether the kernel takes groups and heads of these sizes: in half precision, where it fits on a GPU's chip."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or not _has_triton():
+    """Whether the kernel takes groups and heads of these sizes there: in half precision, where they fit on the chip."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or num_positions > MAX_POSITIONS:
         return False
-    rows = 2 * (num_positions + min(num_positions, TILE // num_positions))
-    return num_positions <= MAX_POSITIONS and rows * head_size * dtype.itemsize <= MAX_BYTES
+    return bytes_on_chip(num_positions, head_size, dtype.itemsize) <= _room_on_chip(device)
+
+
+def bytes_on_chip(num_positions: int, head_size: int, itemsize: int) -> int:
+    """What a program of the backward pass has there at most: a tile's queries, keys, values and gradients, and its
+    scores on their way from one product to the next; each side as long as the next power of two."""
+    columns, width = (max(16, 1 << (size - 1).bit_length()) for size in (num_positions, head_size))
+    rows = min(columns, TILE // columns)
+    return (2 * (rows + columns) * width + rows * columns) * itemsize
 
 
 @cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def _room_on_chip(device: torch.device) -> int:
+    """Bytes that one program can have; none where the kernel cannot be had or the GPU is older than an A100."""
+    if importlib.util.find_spec("triton") is None or torch.cuda.get_device_capability(device) < (8, 0):
+        return 0
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def plain_attention(
