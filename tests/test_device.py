@@ -17,6 +17,11 @@ def test_choose():
     assert device.choose().type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def test_it_says_what_it_computes_on():
+    assert device.described(torch.device("cpu")) == f"the CPU, {torch.get_num_threads()} thread(s)"
+    assert device.described(torch.device("cpu"), 3).endswith("; 3 processes")
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [("toaster", "there is no device 'toaster'"), ("meta", "'meta' is not supported"), ("cuda:99", "no GPU number 99")],

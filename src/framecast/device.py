@@ -36,6 +36,15 @@ def choose(name: str | None = None) -> torch.device:
     return device
 
 
+def described(device: torch.device, world_size: int = 1) -> str:
+    """What is computed on, in a few words."""
+    if device.type == "cuda":
+        here = f"{device}, {torch.cuda.get_device_name(device)} ({memory(device) / 2**30:.0f} GiB)"
+    else:
+        here = f"the CPU, {torch.get_num_threads()} thread(s)"
+    return here if world_size == 1 else f"{here}; {world_size} processes"
+
+
 def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees; says whether the C library can do that (glibc can).
 

@@ -89,6 +89,7 @@ def evaluate(
     ]
     leads = os.environ.get("RANK", "0") == "0"
     say = (lambda sentence: print(sentence, file=sys.stderr, flush=True)) if leads else (lambda sentence: None)
+    say(f"on {devices.described(here)}")
     _do(evaluations, say)
     if not leads:
         return

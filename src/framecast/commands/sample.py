@@ -71,6 +71,7 @@ def sample(
     """
     import numpy as np
 
+    from framecast import device as devices
     from framecast import durable, media
     from framecast.model import checkpoint
     from framecast.model.video_transformer import VideoTransformer
@@ -92,6 +93,8 @@ def sample(
             precision,
         )
         numbers = np.arange(order.num_samples(samples))
+        if job.leads:
+            print(f"on {devices.described(job.device, job.world_size)}", file=sys.stderr, flush=True)
         start = time.monotonic()
         videos, stopped = order.carried_out(numbers[job.rank :: job.world_size], _reporter(job.leads))
         seconds = time.monotonic() - start

@@ -141,8 +141,10 @@ def _changed(run: RunConfig, changes: dict[str, Any]) -> RunConfig:
 def _print_plan(run: RunConfig, job: Job) -> None:
     from framecast.config import to_json
     from framecast.device import memory
-    from framecast.training import plan, progress
+    from framecast.training import loop, plan, progress
 
+    training = dataclasses.replace(run.training, micro_batch=loop.micro_batch(run, job.device))
+    run = dataclasses.replace(run, training=training)
     print(json.dumps(to_json(run), indent=1))
     fits = plan.plan(run, job.world_size).memory < memory(job.device)
     seconds = plan.step_seconds(run, job) if fits else None

@@ -81,6 +81,7 @@ def train(
         validate = validate or validation(run, store, job)
         view = progress.progress(config.steps, first_step) if job.leads else progress.Silent()
         stack.callback(view.close)
+        view.say(f"on {devices.described(job.device, job.world_size)}")
         if saved:
             view.say(f"resumed from step {first_step}")
         metrics = runs.Metrics(folder, first_step) if job.leads else None
@@ -171,10 +172,8 @@ def timed_step(
     start = time.perf_counter()
     batch = on_device(next(batches), job.device)
     waited = time.perf_counter() - start
-    micro_batch, precision = run.training.micro_batch, run.training.precision
-    if micro_batch is None and job.device.type == "cpu":  # more at a time are no faster there, and may not fit
-        micro_batch = CPU_MICRO_BATCH
-    result: Result = step(model, optimizer, batch, micro_batch=micro_batch, precision=precision)
+    precision = run.training.precision
+    result: Result = step(model, optimizer, batch, micro_batch=micro_batch(run, job.device), precision=precision)
     seconds = time.perf_counter() - start
     flops = flops_per_slice_step(run.model) * run.training.batch_size
     return {
@@ -186,6 +185,13 @@ def timed_step(
         "slices_per_second": run.training.batch_size / seconds,
         "fraction_of_peak": flops / seconds / peak,
     }
+
+
+def micro_batch(run: RunConfig, device: torch.device) -> int | None:
+    """How many slices are worked on at a time; None for all."""
+    if run.training.micro_batch is None and device.type == "cpu":  # more are no faster there, and may not fit
+        return CPU_MICRO_BATCH
+    return run.training.micro_batch
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
