@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+if "--device" in sys.argv:  # taken away here, and left to the processes of single cases
+    place = sys.argv.index("--device")
+    _, os.environ["FRAMECAST_BENCHMARK_DEVICE"] = sys.argv[place : place + 2]
+    del sys.argv[place : place + 2]
+DEVICE = os.environ.get("FRAMECAST_BENCHMARK_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+"""Where everything is measured: what `--device` says, else a GPU where there is one."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -27,7 +36,7 @@ def report(benchmark: str, cases: list[dict[str, Any]], **more: Any) -> None:
 
 
 def machine() -> str:
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         return torch.cuda.get_device_name()
     names = [
         line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
@@ -39,7 +48,7 @@ def machine() -> str:
 
 def gemm_peak(precision: str) -> float:
     """FLOP/s of the best of 30 warm products: 4096×512 by 512×3072 on a CPU, 8192³ in bf16 on a GPU."""
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     else:
         a, b = torch.randn(4096, 512, dtype=DTYPES[precision]), torch.randn(512, 3072, dtype=DTYPES[precision])
@@ -50,7 +59,7 @@ def gemm_peak(precision: str) -> float:
 
 def memory_bandwidth() -> float:
     """Bytes/s: of summing a 2 GiB tensor on a CPU, of a copy (read and written) on a GPU."""
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         source = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
         copy = torch.empty_like(source)
         return 2 * source.nbytes / min(timed(lambda: copy.copy_(source)) for _ in range(8))
@@ -60,18 +69,18 @@ def memory_bandwidth() -> float:
 
 def timed(work: Callable[[], Any]) -> float:
     """Seconds that one call takes, on the device too."""
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
     work()
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def peak_gib() -> float:
     """The most memory that this process ever held."""
-    if torch.cuda.is_available():
+    if DEVICE == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
     status = Path("/proc/self/status")
     if status.exists():  # a child's resource usage begins with its parent's peak there

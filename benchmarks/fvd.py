@@ -15,17 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import gemm_peak, peak_gib, report, timed
+from common import DEVICE, gemm_peak, peak_gib, report, timed
 
 from framecast.evaluation import fvd, i3d
 
-KIND = "cuda" if torch.cuda.is_available() else "cpu"
 MULTIPLY_ADDS = 27_787_569_152 + 1024 * 400  # of a clip of 16 frames: every convolution, and the logits
 UNIVERSOME = 10.13808536529541
 
 
 def features(weights: str | None, num_clips: int, peak: float | None) -> dict[str, Any]:
-    network = i3d.load(weights, KIND)
+    network = i3d.load(weights, DEVICE)
     clips = np.random.default_rng(0).integers(0, 256, (num_clips, 16, 64, 64, 3), dtype=np.uint8)
     if peak is None:
         fvd.features(network, clips)
@@ -35,7 +34,7 @@ def features(weights: str | None, num_clips: int, peak: float | None) -> dict[st
     return {
         "name": "i3d-features",
         "precision": "fp32",
-        "batch": fvd.BATCH_CLIPS[KIND],
+        "batch": fvd.BATCH_CLIPS[DEVICE],
         "seconds": seconds,
         "fraction_of_gemm_peak": 2 * MULTIPLY_ADDS / seconds / peak,
         "gemm_peak_gflops": peak / 1e9,
@@ -69,12 +68,12 @@ def moments() -> dict[str, Any]:
 @torch.no_grad()
 def universome(weights: str | None) -> dict[str, Any]:
     """The clips are fed as they are, neither scaled nor resized; one at a time, as the random stream brings them."""
-    network = i3d.load(weights, KIND)
+    network = i3d.load(weights, DEVICE)
 
     def of(seed: int) -> fvd.Moments:
         random = np.random.RandomState(seed)
         clips = (torch.from_numpy(random.rand(4, 16, 224, 224, 3).astype(np.float32)) for _ in range(32))
-        return fvd.Moments.of(torch.cat([network(clip.to(KIND)).cpu() for clip in clips]))
+        return fvd.Moments.of(torch.cat([network(clip.to(DEVICE)).cpu() for clip in clips]))
 
     found = fvd.frechet(of(1), of(2))
     return {"name": "universome", "precision": "fp32", "batch": 128, "fvd": found, "error": abs(found / UNIVERSOME - 1)}

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import torch
-from common import gemm_peak, peak_gib, report, timed
+from common import DEVICE, gemm_peak, peak_gib, report, timed
 
 import framecast as fc
 from framecast import device
@@ -20,21 +20,20 @@ from framecast.ops import channels, subscale
 
 CASES = [("fp32", 1, False), ("fp32", 4, False), ("bf16", 1, False), ("bf16", 4, False), ("bf16", 4, True)]
 REPEATS = 4
-KIND = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def measure(precision: str, batch: int, checkpointing: bool) -> dict[str, Any]:
     peak = gemm_peak(precision)
     torch.manual_seed(0)
     config = fc.preset("bair-spatiotemporal-base").model
-    model = fc.VideoTransformer(config).to(KIND)
+    model = fc.VideoTransformer(config).to(DEVICE)
     if checkpointing:
         model.checkpoint_activations()
-    video = torch.randint(0, 256, (batch, *config.video_shape, 3), dtype=torch.uint8, device=KIND)
-    slice_index = torch.arange(batch, device=KIND) * 5 % config.num_slices
+    video = torch.randint(0, 256, (batch, *config.video_shape, 3), dtype=torch.uint8, device=DEVICE)
+    slice_index = torch.arange(batch, device=DEVICE) * 5 % config.num_slices
 
     def step() -> None:
-        with torch.autocast(KIND, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
             loss = model(video, slice_index).sum() / video.numel()
         loss.backward()
         model.zero_grad(set_to_none=True)

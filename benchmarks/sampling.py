@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import torch
-from common import gemm_peak, memory_bandwidth, peak_gib, report, timed
+from common import DEVICE, gemm_peak, memory_bandwidth, peak_gib, report, timed
 
 import framecast as fc
 from framecast import device
@@ -25,7 +25,6 @@ from framecast.presets import FRAME_BLOCKS
 from framecast.sampling.choose import Where, draw
 from framecast.sampling.sampler import Drawing
 
-KIND = "cuda" if torch.cuda.is_available() else "cpu"
 BYTES = {"fp32": 4, "bf16": 2}
 CASES = [
     *((name, "bf16", batch) for name in ("raster", "waves") for batch in (1, 4, 16)),
@@ -38,7 +37,7 @@ CASES = [
 
 def base() -> VideoTransformer:
     torch.manual_seed(0)
-    return VideoTransformer(fc.preset("bair-spatiotemporal-base").model).to(KIND)
+    return VideoTransformer(fc.preset("bair-spatiotemporal-base").model).to(DEVICE)
 
 
 def small_moving_mnist() -> VideoTransformer:
@@ -49,15 +48,15 @@ def small_moving_mnist() -> VideoTransformer:
         (20, 64, 64), (20, 1, 1), layers, layers, context_kernel=(6, 1, 1), num_channels=1, prime_frames=10,
         hidden_size=256, head_size=64,
     )  # fmt: skip
-    return VideoTransformer(config).to(KIND)
+    return VideoTransformer(config).to(DEVICE)
 
 
 def whole_decoder(model: VideoTransformer) -> float:
     """Seconds of one pixel when the whole decoder runs for it, in float32."""
     t, h, w = model.config.slice_shape
-    pixels = torch.zeros(1, t, h, w, model.config.num_channels, dtype=torch.uint8, device=KIND)
+    pixels = torch.zeros(1, t, h, w, model.config.num_channels, dtype=torch.uint8, device=DEVICE)
     features = model.features(pixels)
-    z = torch.randn(1, t, h, w, model.config.hidden_size, device=KIND)
+    z = torch.randn(1, t, h, w, model.config.hidden_size, device=DEVICE)
 
     @torch.inference_mode()
     def pixel() -> None:
@@ -72,9 +71,9 @@ def one_slice(batch: int) -> tuple[VideoTransformer, torch.Tensor, torch.Tensor]
     """The base model, videos, and what of them is known: all but the sixth slice."""
     model = base()
     config = model.config
-    video = torch.randint(0, 256, (batch, *config.video_shape, config.num_channels), dtype=torch.uint8, device=KIND)
-    known = torch.ones(batch, *config.video_shape, dtype=torch.bool, device=KIND)
-    index = torch.full((batch,), 5, device=KIND)
+    video = torch.randint(0, 256, (batch, *config.video_shape, config.num_channels), dtype=torch.uint8, device=DEVICE)
+    known = torch.ones(batch, *config.video_shape, dtype=torch.bool, device=DEVICE)
+    index = torch.full((batch,), 5, device=DEVICE)
     subscale.put(known, known.new_zeros(batch, *config.slice_shape), index, config.subscale_factor)
     return model, video, known
 
@@ -90,13 +89,13 @@ def measure(name: str, precision: str, batch: int) -> dict[str, Any]:
         config = model.config
         video = torch.zeros(batch, config.prime_frames, *config.video_shape[1:], config.num_channels, dtype=torch.uint8)
     num_waves = 0
-    with torch.autocast(KIND, torch.bfloat16, enabled=precision == "bf16"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=precision == "bf16"):
         start = time.perf_counter()
         drawing = Drawing(model, video, None, draw(0.9), known=known, raster=name == "raster")
         num_pixels = int((~drawing.given).sum())
         for state in drawing:  # noqa: B007 - its last value is read
             num_waves += 1
-        if KIND == "cuda":
+        if DEVICE == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - start
     return {
@@ -132,7 +131,7 @@ def tipped() -> dict[str, Any]:
     drawn = finished(Drawing(model, video, None, draw(0.9), known=known))
     alone, narrow = Told(drawn[:1]), Told(drawn)
     finished(Drawing(model, video[:1], None, alone, known=known[:1]))
-    with torch.autocast(KIND, torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         finished(Drawing(model, video, None, narrow, known=known))
     num_pixels = int((~known[0]).sum())
     return {

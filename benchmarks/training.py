@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from common import gemm_peak, peak_gib, report
+from common import DEVICE, gemm_peak, peak_gib, report
 
 import framecast as fc
 from framecast import device as devices
@@ -173,7 +173,7 @@ CASES = ["bf16-4", "fp32-4", "resume", "memory"]
 
 def measure(case: str) -> dict[str, Any]:
     devices.keep_freed_memory()
-    job = Job(devices.choose())
+    job = Job(devices.choose(DEVICE))
     if case == "resume":
         return resuming(job)
     if case == "memory":

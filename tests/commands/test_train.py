@@ -94,11 +94,12 @@ def test_a_preset_of_ones_own_takes_the_stores_sizes(robots, tmp_path, capsys):
 
 
 def test_a_dry_run_says_what_is_needed_and_writes_nothing(digits, tmp_path, capsys):
-    assert train("tiny", "--data", digits, "--out", tmp_path / "run", "--dry-run") == 0
+    assert train("tiny", "--data", digits, "--out", tmp_path / "run", "--batch-size", 16, "--dry-run") == 0
     printed = capsys.readouterr().out
     configuration, _, table = printed.partition("\n}\n")
     assert json.loads(configuration + "}")["name"] == "tiny"
-    for word in ("parameters", "FLOPs a step", "memory", "activations", "measured", "time to finish"):
+    words = ("parameters", "FLOPs a step", "memory", "activations", "measured", "time to finish")
+    for word in ("16 slices: 16 a process, 4 at a time", *words):
         assert word in table
     assert not (tmp_path / "run").exists()
 
