@@ -32,7 +32,7 @@ def report(benchmark: str, cases: list[dict[str, Any]], **more: Any) -> None:
     commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, text=True).stdout.strip()
     body = {"benchmark": benchmark, "commit": commit + "+changes" * bool(changed), "machine": machine(), **more}
-    print(json.dumps({**body, "cases": cases}, indent=1))
+    print(json.dumps({**body, "cases": [{"batch": 1, **case} for case in cases]}, indent=1))
 
 
 def machine() -> str:
