@@ -16,6 +16,11 @@ from framecast.errors import UserError
 
 Triple = tuple[int, int, int]  # along time, height, width
 AXES = ("time", "height", "width")
+MAX_SIZE = 1 << 16
+"""Of anything that is counted in a configuration, which may come from anywhere: checking it must not take for ever."""
+MAX_LAYERS = 1024
+MAX_POSITIONS = 1 << 20
+"""Of a slice, and under a kernel."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,8 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _positive("block", self.block)
-        _positive("num_heads", self.num_heads)
+        _sizes("block", self.block)
+        _sizes("num_heads", self.num_heads)
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,14 @@ class ModelConfig:
         if self.context_kernel is None:
             object.__setattr__(self, "context_kernel", self.subscale_factor)
         for name in ("video_shape", "subscale_factor", "context_kernel", "masked_kernel"):
-            _positive(name, getattr(self, name))
+            _sizes(name, getattr(self, name))
         for name in ("embedding_size", "hidden_size", "head_size"):
-            _positive(name, getattr(self, name))
+            _sizes(name, getattr(self, name))
+        for name in ("context_kernel", "masked_kernel", "slice_shape"):
+            if (num_positions := math.prod(getattr(self, name))) > MAX_POSITIONS:
+                raise UserError(
+                    f"{name} {getattr(self, name)} has {num_positions} positions, more than {MAX_POSITIONS}."
+                )
         self._check_pixels()
         self._check_subscaling()
         self._check_layers()
@@ -150,12 +160,17 @@ class ModelConfig:
     def _check_layers(self) -> None:
         if not self.encoder_layers or not self.decoder_layers:
             raise UserError("encoder_layers and decoder_layers must each hold at least one layer.")
+        for name in ("encoder_layers", "decoder_layers", "first_slice_layers"):
+            if (num_layers := len(getattr(self, name))) > MAX_LAYERS:
+                raise UserError(f"{name} holds {num_layers} layers: at most {MAX_LAYERS} are possible.")
         for layer in (*self.encoder_layers, *self.decoder_layers, *self.first_slice_layers):
             check_tiles(layer.block, self.slice_shape)
 
     def _check_actions(self) -> None:
-        if self.action_size < 0:
-            raise UserError(f"action_size is {self.action_size}: it counts the numbers of one action, 0 for none.")
+        if not 0 <= self.action_size <= MAX_SIZE:
+            raise UserError(
+                f"action_size is {self.action_size}: it counts the numbers of one action, from 0 (none) to {MAX_SIZE}."
+            )
         for name in ("action_mean", "action_deviation"):
             values = getattr(self, name)
             if values and len(values) != self.action_size:
@@ -327,6 +342,12 @@ def _positive(name: str, value: int | float | tuple[int, ...]) -> None:
     values = value if isinstance(value, tuple) else (value,)
     if not values or not all(number > 0 and math.isfinite(number) for number in values):
         raise UserError(f"{name} is {value}: it must be above 0.")
+
+
+def _sizes(name: str, value: int | tuple[int, ...]) -> None:
+    _positive(name, value)
+    if max(value if isinstance(value, tuple) else (value,)) > MAX_SIZE:
+        raise UserError(f"{name} is {value}: at most {MAX_SIZE} is possible.")
 
 
 def _map(function: Callable[[int, int], int], first: Triple, second: Triple) -> Triple:

@@ -13,6 +13,9 @@ import tyro
 if TYPE_CHECKING:
     from framecast.config import ModelConfig
 
+MAX_COUNTED = 1 << 16
+"""Positions of a slice whose waves and blind spots are counted: of more, their pairs take too much memory."""
+
 PLANES = {"time": "frame", "height": "row", "width": "column"}
 
 
@@ -56,7 +59,8 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     if model.first_slice_decoder is not None:  # the paper's 46M and 373M do not count it
         parameters -= cost.num_parameters(model.first_slice_decoder)
     dropped = subscale.dropped(config.video_shape, config.subscale_factor, config.kernel)
-    schedule = dependencies.waves(config, config.decoder_layers)
+    num_positions = math.prod(config.slice_shape)
+    counted = num_positions <= MAX_COUNTED
     return {
         "parameters": parameters,
         "decoder_parameters": cost.num_parameters(model.decoder) + cost.num_parameters(model.head),
@@ -64,9 +68,9 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         "flops_per_slice_step": cost.flops_per_slice_step(config),
         "slice_shape": list(config.slice_shape),
         "num_slices": config.num_slices,
-        "positions_per_slice": math.prod(config.slice_shape),
-        "waves_per_slice": max(schedule) + 1,
-        "blind_spots": dependencies.blind_spots(config, config.decoder_layers),
+        "positions_per_slice": num_positions,
+        "waves_per_slice": max(dependencies.waves(config, config.decoder_layers)) + 1 if counted else None,
+        "blind_spots": dependencies.blind_spots(config, config.decoder_layers) if counted else None,
         "bytes_training": cost.training_bytes(config, cost.num_parameters(model), batch_size=1, precision="fp32"),
         "context_drops": {
             axis: {str(offset): places for offset, places in planes.items()}
@@ -124,11 +128,15 @@ def _readable(facts: dict[str, Any]) -> dict[str, str]:
     lines |= {
         "training step": f"{facts['flops_per_slice_step'] / 1e12:.3g} TFLOP a slice, forward and backward",
         "memory": f"{facts['bytes_training'] / 2**30:.3g} GiB to train on one slice at a time in fp32 (an estimate)",
-        "sampling": f"{facts['waves_per_slice']:,} waves a slice, of {num_positions:,} positions",
-        "blind spots": f"{facts['blind_spots']:.2%} of the (earlier, later) pairs of a slice",
+    }
+    if facts["waves_per_slice"] is not None:
+        lines |= {
+            "sampling": f"{facts['waves_per_slice']:,} waves a slice, of {num_positions:,} positions",
+            "blind spots": f"{facts['blind_spots']:.2%} of the (earlier, later) pairs of a slice",
+        }
+    return lines | {
         "never read": "; ".join(dropped) or "nothing: the context convolution reaches all that is visible",
     }
-    return lines
 
 
 def _counted(plane: str, places: list[int]) -> str:
