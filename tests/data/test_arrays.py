@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import zipfile
 
 import numpy as np
@@ -135,3 +136,18 @@ def test_what_is_no_array(tmp_path):
     (tmp_path / "c.npy").rename(tmp_path / "c.npz")
     with pytest.raises(UserError, match=r"it is no \.npz file"):
         read(tmp_path / "c.npz")
+
+
+def test_an_archive_under_the_name_of_an_array(tmp_path):
+    np.savez(tmp_path / "a.npz", video=noise(2, 4, 4, 3))
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(UserError, match=r"it cannot be read: the magic string is not correct"):
+        read(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("length", [2**40, 2**62, 10**30])
+def test_an_array_that_claims_more_than_there_can_be(tmp_path, length):
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({length}, 4, 4, 3), }}".ljust(117) + "\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+    with pytest.raises(UserError, match="it cannot be read"):
+        read(tmp_path / "a.npy")

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".npy", ".npz"})
 
-_DAMAGE = (OSError, ValueError, EOFError, KeyError, RuntimeError, BadZipFile, zlib.error, struct.error, TokenError)
+_DAMAGE = (
+    OSError, ValueError, OverflowError, EOFError, KeyError, RuntimeError, BadZipFile, zlib.error, struct.error,
+    TokenError,
+)  # fmt: skip
 """What NumPy and its zip files raise on damaged ones; headers are parsed as Python."""
 
 MAX_BYTES = 4 << 30
@@ -61,7 +64,8 @@ def read(path: Path) -> list[Recorded]:
 
 
 def _mapped(path: Path) -> dict[str, Any]:
-    video = np.load(path, mmap_mode="r", allow_pickle=False)
+    with np.errstate(over="ignore"):  # of a size that is only claimed
+        video = np.lib.format.open_memmap(path, mode="r")  # `np.load` would open an archive under this name too
     return {"video": video, "action": None, "state": None}
 
 
