@@ -1,8 +1,8 @@
 """Does a process that goes on for long keep its size? `python tests/reliability/long_run.py OUT COMMAND…` starts a
 command, looks at it and its children every few seconds, and draws memory and open files over time.
 
-It writes OUT.csv and OUT.svg and prints one JSON object: the slopes after the first fifth of the time, which is for
-warming up, by least squares.
+It writes OUT.csv as it goes, at the end OUT.svg, and prints one JSON object: the slopes after the first fifth of the
+time, which is for warming up, by least squares.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ WARM_UP = 0.2  # of the time
 def main() -> None:
     out, *command = sys.argv[1:]
     start, rows = time.monotonic(), []
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command) as process, Path(f"{out}.csv").open("w", buffering=1) as file:
+        file.write("seconds,mebibytes,files,threads\n")
         while process.poll() is None:
             if seen := look(process.pid):
                 rows.append((time.monotonic() - start, *seen))
+                file.write(",".join(f"{value:.1f}" for value in rows[-1]) + "\n")
             time.sleep(EVERY)
     table = np.array(rows)
-    np.savetxt(f"{out}.csv", table, "%.1f", delimiter=",", header="seconds,mebibytes,files,threads", comments="")
     Path(f"{out}.svg").write_text(drawing(table))
     print(json.dumps({"exit": process.returncode, **summary(table)}))
 

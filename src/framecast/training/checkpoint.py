@@ -234,6 +234,7 @@ def _read_seal(folder: Path) -> Saved:
         checksum = body.pop("checksum")
         whole = whole and body["format"] == FORMAT and checksum == _checksum(body)
         saved = Saved(folder, body["step"], body["score"], body["files"])
+        whole = whole and _has_types(saved)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         whole = False
     if not whole:
@@ -245,6 +246,12 @@ def _read_seal(folder: Path) -> Saved:
     if saved.score is not None and not math.isfinite(saved.score):
         raise UserError(f"{file} has the score {saved.score}: {_WAY_OUT}")
     return saved
+
+
+def _has_types(saved: Saved) -> bool:
+    """Whether what a seal says is of the kinds that it should be: its checksum is no secret."""
+    named = isinstance(saved.files, dict) and all(isinstance(sha256, str) for sha256 in saved.files.values())
+    return named and type(saved.step) is int and isinstance(saved.score, (float, int, type(None)))
 
 
 def _name(step: int) -> str:
