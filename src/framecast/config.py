@@ -16,7 +16,7 @@ from framecast.errors import UserError
 
 Triple = tuple[int, int, int]  # along time, height, width
 AXES = ("time", "height", "width")
-MAX_SIZE = 1 << 16
+MAX_SIZE = 1 << 20
 """Of anything that is counted in a configuration, which may come from anywhere: checking it must not take for ever."""
 MAX_LAYERS = 1024
 MAX_POSITIONS = 1 << 20
@@ -165,6 +165,10 @@ class ModelConfig:
                 raise UserError(f"{name} holds {num_layers} layers: at most {MAX_LAYERS} are possible.")
         for layer in (*self.encoder_layers, *self.decoder_layers, *self.first_slice_layers):
             check_tiles(layer.block, self.slice_shape)
+            if (width := layer.num_heads * self.head_size) > MAX_SIZE:
+                raise UserError(
+                    f"{layer.num_heads} heads of {self.head_size} are {width} wide: at most {MAX_SIZE} is possible."
+                )
 
     def _check_actions(self) -> None:
         if not 0 <= self.action_size <= MAX_SIZE:
