@@ -47,7 +47,8 @@ def cases() -> Iterator[dict[str, Any]]:
         forms["kernel"] = block_attention
     with torch.no_grad():
         exact = plain_attention(qkv[:2].double(), bias.double(), BLOCK, masked=True)
-    moved = {"forward": 4, "forward+backward": 4 + 8}  # of the output's bytes, if each value is moved once
+    # In sizes of the output, if each value is moved once: q, k, v and the output; then q, k, v, four gradients.
+    moved = {"forward": 4, "forward+backward": 4 + 7}
     bandwidth, plain = memory_bandwidth(), {}
     for name, form in forms.items():
 

@@ -339,13 +339,14 @@ def tiny() -> RunConfig:
 
 
 def moving_mnist_single_frame_nano() -> RunConfig:
-    """For a CPU: falls below the baselines in some minutes on one core. Ours: see docs/LOG.md."""
+    """For a CPU: falls below the baselines in some minutes on one core.
+    Ours: 0.394 bits on 16 test clips after 1,100 steps (docs/LOG.md)."""
     return _moving_mnist_of_ours(hidden_size=128, num_layers=2, steps=2_000, batch_size=4)
 
 
 def moving_mnist_single_frame_mini() -> RunConfig:
     """For some hours of a CPU: stripes as long as the frame, through which a digit's motion reaches wherever it goes
-    next, and kernels that see the strokes around a pixel. Ours: see docs/LOG.md."""
+    next, and kernels that see the strokes around a pixel. Ours: 0.269 bits on 16 test clips (docs/LOG.md)."""
     run = _moving_mnist_of_ours(hidden_size=128, num_layers=2, steps=6_500, batch_size=4)
     model = dataclasses.replace(
         run.model,

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-MAX_POSITIONS = 256
+MAX_GROUP = 256
+"""Positions of the largest group that the kernel takes."""
 TILE = 128 * 128
 """Scores that one program of the kernel keeps in registers: of all rows of a group, or of some."""
 
@@ -48,7 +49,7 @@ def block_attention(
 
 def suits_the_kernel(device: torch.device, dtype: torch.dtype, num_positions: int, head_size: int) -> bool:
     """Whether the kernel takes groups and heads of these sizes there: in half precision, where they fit on the chip."""
-    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or num_positions > MAX_POSITIONS:
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16) or num_positions > MAX_GROUP:
         return False
     return bytes_on_chip(num_positions, head_size, dtype.itemsize) <= _room_on_chip(device)
 
