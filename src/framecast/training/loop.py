@@ -29,7 +29,7 @@ from framecast.training import optimizer as optimizers
 from framecast.training import run as runs
 from framecast.training.distributed import Job
 from framecast.training.optimizer import Optimizer
-from framecast.training.step import Result, check_finite, mean_nats, score, step
+from framecast.training.step import Result, check_finite, mean_nats, score, split, step
 
 CPU_MICRO_BATCH = 4  # slices
 
@@ -212,7 +212,9 @@ def validation(run: RunConfig, store: Store, job: Job) -> Validate | None:
     if not num_batches or not len(store.indices_or_range("val")):
         return None
     batches = _batches(run, store, job, split="val")
-    chosen = [on_device(batches.batch_at(0, number), job.device) for number in range(num_batches)]
+    whole = [on_device(batches.batch_at(0, number), job.device) for number in range(num_batches)]
+    size = micro_batch(run, job.device) or run.training.batch_size
+    chosen = [part for batch in whole for part in split(batch, size)]
     return lambda model: mean_nats(model, chosen, run.training.precision)
 
 
